@@ -636,8 +636,8 @@ class Run(msgspec.Struct, frozen=True):
     # the code of each line of the user's that calls something, and of the blocks around; and how
     # often it runs in a call, 0 if that is not known
     calling_code: dict[str, Count] = {}
-    # Of each of these lines, as ``net.py:7``: the function around it, ``def Net.forward``; and by the
-    # place of that, then its decorators and the statements that ran, which may call nothing.
+    # By the place of each of these lines, ``net.py:7``: its function, ``def Net.forward``. By the place
+    # of a function: itself, its defaults and decorators, statements that ran, and those that it uses.
     statements: dict[str, tuple[SourceLine, ...]] = {}
     statement_keys: tuple[str, ...] = ()  # of all statements of these functions
     recorded_origins: tuple[Origin, ...] = ()  # where autograd records, the first line first

@@ -3,12 +3,32 @@ leads to: a helper that launches for a line that is new did so before for others
 """
 
 import linecache
+from collections.abc import Callable
 
 import pytest
 
 from tests.plugin.inner_project import Run
 
 pytestmark = pytest.mark.timeout(300)
+AfterEdit = Callable[..., str]
+
+
+@pytest.fixture
+def after_edit(pytester: pytest.Pytester, run: Run) -> AfterEdit:
+    """Record a call of what a model defines, edit the model, and return what a run says then."""
+
+    def said(model: str, edited: str, call: str, **options: object) -> str:
+        given = f"timing=False, **{options}"
+        test = f"def test_x(kernelgauge):\n    kernelgauge.using({given})({call})\n"
+        pytester.makepyfile(model=model, test_x=f"import torch\nfrom model import *\n\n{test}")
+        assert "1 written" in run("--perf-update")
+        assert edited != model
+        pytester.makepyfile(model=edited)
+        linecache.checkcache()  # this process has read the file already
+        return run()
+
+    return said
+
 
 HELPERS = """
 import json
@@ -372,14 +392,10 @@ class Model:
     ],
 )
 def test_edited_condition_that_calls_nothing_is_named_first(
-    pytester: pytest.Pytester, run: Run, method: str, edit: tuple[str, str], code: list[str]
+    after_edit: AfterEdit, method: str, edit: tuple[str, str], code: list[str]
 ) -> None:
-    test = "import torch\nfrom model import Model\n\ndef test_x(kernelgauge):\n"
-    test += f"    kernelgauge.using(timing=False)(Model().{method}, torch.ones(4, 8))\n"
-    pytester.makepyfile(model=GENERATES, test_x=test)
-    assert "1 written" in run("--perf-update")
-    pytester.makepyfile(model=GENERATES.replace(*edit))
-    shown = run().partition("  code ")[2].splitlines()
+    said = after_edit(GENERATES, GENERATES.replace(*edit), f"Model().{method}, torch.ones(4, 8)")
+    shown = said.partition("  code ")[2].splitlines()
     assert [each.strip() for each in shown[: len(code)]] == code, shown
 
 
@@ -427,15 +443,10 @@ class Model:
     ],
 )
 def test_edited_statement_that_decides_what_a_line_does_is_named_first(
-    pytester: pytest.Pytester, run: Run, old: str, new: str, code: str
+    after_edit: AfterEdit, old: str, new: str, code: str
 ) -> None:
-    test = "import torch\nfrom model import Model\n\ndef test_x(kernelgauge):\n"
-    test += "    kernelgauge.using(timing=False)(Model(), torch.ones(4, 8))\n"
-    pytester.makepyfile(model=DECIDES, test_x=test)
-    assert "1 written" in run("--perf-update")
     assert DECIDES.count(old) == 1
-    pytester.makepyfile(model=DECIDES.replace(old, new))
-    said = run()
+    said = after_edit(DECIDES, DECIDES.replace(old, new), "Model(), torch.ones(4, 8)")
     assert said.partition("  code ")[2].splitlines()[0].strip() == code, said
 
 
@@ -453,18 +464,14 @@ class Net(torch.nn.Module):
 """
 
 
-def test_statement_that_keeps_in_compiled_code_is_named(
-    pytester: pytest.Pytester, run: Run
-) -> None:
-    test = "import torch\nfrom model import Net\n\ndef test_x(kernelgauge):\n"
-    test += "    kernelgauge.using(timing=False, compile={})(Net(), torch.ones(8, 8))\n"
-    pytester.makepyfile(model=COMPILED, test_x=test)
-    assert "1 written" in run("--perf-update")
-    pytester.makepyfile(
-        model=COMPILED.replace("        return h", "        self.last = h\n        return h")
+def test_statement_that_keeps_in_compiled_code_is_named(after_edit: AfterEdit) -> None:
+    said = after_edit(
+        COMPILED,
+        COMPILED.replace("        return h", "        self.last = h\n        return h"),
+        "Net(), torch.ones(8, 8)",
+        compile={},
     )
-    linecache.checkcache()  # this process has read the file already
-    said = run().partition("more held between calls\n")[2].splitlines()
+    said = said.partition("more held between calls\n")[2].splitlines()
     assert said[0].split(maxsplit=2) == ["code", "model.py:10", "self.last = h"], said
 
 
@@ -481,17 +488,10 @@ def joined(x):
 """
 
 
-def test_edited_line_comes_before_a_new_guard_elsewhere(
-    pytester: pytest.Pytester, run: Run
-) -> None:
-    test = "import torch\nfrom model import joined\n\ndef test_x(kernelgauge):\n"
-    test += "    kernelgauge.using(timing=False)(joined, torch.ones(8, 8))\n"
-    pytester.makepyfile(model=GUARDED, test_x=test)
-    assert "1 written" in run("--perf-update")
+def test_edited_line_comes_before_a_new_guard_elsewhere(after_edit: AfterEdit) -> None:
     edited = GUARDED.replace("paired(x).view", "paired(x).reshape")
     edited = edited.replace("    at =", "    if not paired:\n        raise ValueError\n    at =")
-    pytester.makepyfile(model=edited)
-    said = run()
+    said = after_edit(GUARDED, edited, "joined, torch.ones(8, 8)")
     code = said.partition("  code ")[2].splitlines()[0].strip()
     assert code == "model.py:11  return paired(x).reshape(-1, 2).sum()", said
 
@@ -536,15 +536,11 @@ def fit(x):
 """
 
 
-def test_edited_argument_of_a_constructor_is_named_first(
-    pytester: pytest.Pytester, run: Run
-) -> None:
-    test = "import torch\nfrom model import fit\n\ndef test_x(kernelgauge):\n"
-    test += "    kernelgauge.using(timing=False)(fit, torch.ones(4, 8))\n"
-    pytester.makepyfile(model=FITS, test_x=test)
-    assert "1 written" in run("--perf-update")
-    pytester.makepyfile(model=FITS.replace("lr=0.01", "lr=0.01, momentum=0.9"))
-    first, second, *_ = run().partition("  code ")[2].splitlines()
+def test_edited_argument_of_a_constructor_is_named_first(after_edit: AfterEdit) -> None:
+    said = after_edit(
+        FITS, FITS.replace("lr=0.01", "lr=0.01, momentum=0.9"), "fit, torch.ones(4, 8)"
+    )
+    first, second, *_ = said.partition("  code ")[2].splitlines()
     constructor = "model.py:5  optimizer = torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9)"
     assert (first.strip(), second.split()[0]) == (constructor, "model.py:8"), second
 
@@ -584,14 +580,14 @@ def forward(xs):
     ],
 )
 def test_edited_row_of_a_statement_is_shown_with_all_of_it(
-    pytester: pytest.Pytester, run: Run, edit: tuple[str, str], code: list[str]
+    after_edit: AfterEdit, edit: tuple[str, str], code: list[str]
 ) -> None:
-    test = "import torch\nfrom model import forward\n\ndef test_x(kernelgauge):\n"
-    test += "    kernelgauge.using(timing=False)(lambda x: forward([x, x]), torch.ones(8))\n"
-    pytester.makepyfile(model=ON_SEVERAL_LINES, test_x=test)
-    assert "1 written" in run("--perf-update")
-    pytester.makepyfile(model=ON_SEVERAL_LINES.replace(*edit))
-    shown = run().partition("  code ")[2].splitlines()
+    said = after_edit(
+        ON_SEVERAL_LINES,
+        ON_SEVERAL_LINES.replace(*edit),
+        "lambda x: forward([x, x]), torch.ones(8)",
+    )
+    shown = said.partition("  code ")[2].splitlines()
     assert [each.strip() for each in shown[: len(code)]] == code, shown
 
 
@@ -605,15 +601,15 @@ def causal(x):
 """
 
 
-def test_deleted_code_has_no_number_of_today(pytester: pytest.Pytester, run: Run) -> None:
-    test = "import torch\nfrom model import causal\n\ndef test_x(kernelgauge):\n"
-    test += "    kernelgauge.using(timing=False)(causal, torch.ones(8, 8))\n"
-    pytester.makepyfile(model=DELETED, test_x=test)
-    assert "1 written" in run("--perf-update")
+def test_deleted_code_has_no_number_of_today(after_edit: AfterEdit) -> None:
     edited = DELETED.replace("torch.arange(n)", "[[i < j for j in range(n)] for i in range(n)]")
     edited = edited.replace("index[:, None] < index[None, :]", "torch.tensor(index)")
-    pytester.makepyfile(model=edited.replace("import torch\n", "import torch\n\n"))
-    gone = run().partition("2 kernels gone: arange, lt\n")[2].partition("  counts")[0]
+    said = after_edit(
+        DELETED,
+        edited.replace("import torch\n", "import torch\n\n"),
+        "causal, torch.ones(8, 8)",
+    )
+    gone = said.partition("2 kernels gone: arange, lt\n")[2].partition("  counts")[0]
     assert [each.strip() for each in gone.removeprefix("  code ").splitlines()] == [
         "model.py  index = torch.arange(n)  (1 -> 0 times)",
         "model.py  return x.masked_fill(index[:, None] < index[None, :], 0.0)  (1 -> 0 times)",
@@ -633,15 +629,13 @@ def forces(x):
 """
 
 
-def test_edited_line_that_calls_a_backward_is_named_first(
-    pytester: pytest.Pytester, run: Run
-) -> None:
-    test = "import torch\nfrom model import forces\n\ndef test_x(kernelgauge):\n"
-    test += "    kernelgauge.using(timing=False)(lambda x: forces(x), torch.ones(4, 3))\n"
-    pytester.makepyfile(model=FORCES, test_x=test)
-    assert "1 written" in run("--perf-update")
-    pytester.makepyfile(model=FORCES.replace("energy, x)", "energy, x, create_graph=True)"))
-    first, second, *_ = run().partition("  code ")[2].splitlines()
+def test_edited_line_that_calls_a_backward_is_named_first(after_edit: AfterEdit) -> None:
+    said = after_edit(
+        FORCES,
+        FORCES.replace("energy, x)", "energy, x, create_graph=True)"),
+        "lambda x: forces(x), torch.ones(4, 3)",
+    )
+    first, second, *_ = said.partition("  code ")[2].splitlines()
     assert (
         first.strip() == "model.py:9  return torch.autograd.grad(energy, x, create_graph=True)[0]"
     )

@@ -528,7 +528,7 @@ def _note(
     around: tuple[int, ...],
     found: _Source,
 ) -> None:
-    """Note what is around each line below a node. `own`: the statements of its function so far."""
+    """Note the function and the blocks around each line below a node. `own`: its statements so far."""
     for part, children in ast.iter_fields(node):
         is_inside = isinstance(node, _BLOCKS) and part in ("body", "orelse")
         above = (*around, node.lineno) if isinstance(node, _BLOCKS) and is_inside else around
