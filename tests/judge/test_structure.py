@@ -183,6 +183,8 @@ UNSEEN, PEAK = {"peak_allocated_bytes": None}, {"peak_allocated_bytes": 100_000_
 
 SLOWER = {"times": (*TIMES, Verdict(Status.REGRESSED, "mlp", "host dispatch", ""))}
 FASTER = {"ran": OTHER, "times": TIMES}
+VIEW, RESHAPE = OpRecord("aten::view"), OpRecord("aten::reshape")
+INNER = OpRecord("aten::view", is_inner=True)
 SEVERAL = [
     ({}, {"memsets": 1, "copies": 1}, {}, "REGRESSED", "memsets 2 -> 1|copies 0 -> 1"),
     ({}, {"memsets": 1}, {"ran": (GATE, UP, LAST)}, "CHANGED", "memsets 2 -> 1"),
@@ -219,6 +221,23 @@ SEVERAL = [
     ({}, {"dispatcher_ops": 9}, FASTER | SLOWER, "REGRESSED", "dispatcher ops 3 -> 9"),
     ({}, {"dispatcher_ops": 9}, {"ran": OTHER}, "REGRESSED", "dispatcher ops 3 -> 9"),
     ({"copies": 0}, {"copies": 1}, FASTER, "REGRESSED", "copies 0 -> 1"),
+    # An op around one of the baseline costs nothing to speak of, another one does
+    *(
+        (
+            {},
+            {"dispatcher_ops": 4},
+            {"old_ops": (VIEW,), "ops": ops},
+            status,
+            "dispatcher ops 3 -> 4",
+        )
+        for ops, status in (
+            ((RESHAPE, INNER), "PASS"),
+            ((RESHAPE, VIEW), "REGRESSED"),
+            ((RESHAPE, INNER, RESHAPE), "REGRESSED"),
+            ((RESHAPE, INNER, INNER), "REGRESSED"),
+            ((OpRecord("aten::mm"), OpRecord("aten::reshape", is_inner=True), INNER), "REGRESSED"),
+        )
+    ),
 ]
 
 

@@ -5,10 +5,11 @@ baseline.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from itertools import chain, zip_longest
+from itertools import chain, pairwise, zip_longest
 from typing import Any
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -23,6 +24,7 @@ from ..trace import (
     configuration_change,
     decode,
     has_worse_code,
+    is_dispatched,
 )
 from . import STRUCTURE, Status, Verdict
 from .baseline import Baseline, compare_fingerprints, count_changes, other_data
@@ -150,8 +152,8 @@ def judge_structure(run: Run, baseline: Baseline, times: Sequence[Verdict] = ())
     """Compare kernels (names, order, number of launches, shapes, streams) and every count exactly.
 
     The launch configuration counts too, unless an autotuner chose it anew: none was stored, or
-    `--perf-tune` asked for that. More of anything counted is REGRESSED, but for ops and host work of other
-    kernels that are faster. So is other structure where a time is REGRESSED. Other structure without
+    `--perf-tune` asked for that. More of anything counted is REGRESSED, but for ops that wrap others, and
+    for ops and host work of other kernels that are faster. So is other structure where a time is REGRESSED. Other structure without
     such a loss is CHANGED. Lower counts of the same kernels, and none higher, are IMPROVED where every
     time was judged and none is worse, else PASS, unless less is compiled or in CUDA graphs. Where
     torch is another version than in the baseline, dispatcher ops and memory are shown and not judged.
@@ -167,20 +169,18 @@ def judge_structure(run: Run, baseline: Baseline, times: Sequence[Verdict] = ())
     choices = choice_changes(baseline, run)
     kernels = kernel_changes(found, _chosen_anew(baseline, run, choices))
     others = {move.name for move in comparison.moved}
-    moved = count_changes(baseline.counts, run.counts)
+    old, new = baseline.counts, run.counts
+    moved = count_changes(old, new)
     if not (run.samples or moved.get("recompiles")):  # without times it makes fewer calls
         moved.pop("recompiles", None)
-    losses = count_changes(baseline.counts, run.counts, others)
+    losses = count_changes(old, new, others)
     losses = {name: is_loss for name, is_loss in losses.items() if name in moved}
     counts = [
-        CountMoved(
-            each,
-            getattr(baseline.counts, each),
-            getattr(run.counts, each),
-            is_judged=each in losses,
-        )
+        CountMoved(each, getattr(old, each), getattr(new, each), is_judged=each in losses)
         for each in moved
     ]
+    if losses.get("dispatcher_ops") and baseline.ops and _only_wraps(run, baseline):
+        del losses["dispatcher_ops"]
     if host := is_host_loss(baseline, run):
         losses |= host
         counts.append(
@@ -243,6 +243,19 @@ def other_code(run: Run, baseline: Baseline) -> str:
     if not (run.functions and baseline.functions):
         return "its Python functions are not known"
     return "" if is_same_host and run.functions == baseline.functions else "other Python functions"
+
+
+def _only_wraps(run: Run, baseline: Baseline) -> bool:
+    """Tell whether the ops that a run has and its baseline lacks wrap others, as `reshape` wraps
+    `view`: what they do is in the count of those.
+    """
+    ops = [each for each in run.ops if is_dispatched(each.name)]
+    more = Counter(each.name for each in ops) - Counter(baseline.ops)
+    # which of two inner ops is around the other is not known
+    wrappers = {one.name for one, other in pairwise(ops) if other.is_inner and not one.is_inner}
+    others = zip_longest(ops, ops[1:])
+    leaves = {one.name for one, other in others if one.is_inner or not (other and other.is_inner)}
+    return more.keys() <= wrappers - leaves
 
 
 def _is_same_kernel(old: KernelRecord, new: KernelRecord) -> bool:

@@ -18,6 +18,7 @@ import inspect
 import linecache
 import os
 import sys
+import time
 import tracemalloc
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -100,6 +101,9 @@ _MOST_PARTS = 100
 # of lists that grow, say (see `judge.baseline`).
 _KEPT_CALLS, _KEPT_GROUPS, _LEAST_KEPT_BYTES, _FRAMES = 6, 3, 1024, 32
 _SEVERAL = _KEPT_CALLS - 1
+# A number that chance draws from two is the same in all of so many calls once in 128 times. Two
+# calls are made however long they take.
+_GIVEN_CALLS, _GIVEN_SECONDS = 8, 0.05
 _LEAST_PEAK_BYTES = 65536  # whose line is looked for
 _SPARSE = (torch.sparse_coo, torch.sparse_csr, torch.sparse_csc, torch.sparse_bsr, torch.sparse_bsc)
 _NAMED = ("user", "library", "module of torch", "generated")  # whose frames are kept
@@ -569,19 +573,22 @@ def _frames(traceback: tracemalloc.Traceback) -> Stack:
 
 
 def _data_of(instance: Instance, device: Device) -> Origins:
-    """Return what ops do by their data and are given in each of two calls; nothing if a call fails
-    under a mode.
+    """Return what ops do by their data and are given in each of several calls; nothing if a call
+    fails under a mode.
     """
     with suppress(Exception), collector_paused(), old_objects_frozen():
-        one, other = (_data_of_call(instance, device) for _ in range(2))
-        data = {op: each for op, each in one.data.items() if other.data.get(op) == each}
+        first, *calls = [_data_of_call(instance, device) for _ in range(2)]
+        end = time.perf_counter() + _GIVEN_SECONDS
+        while len(calls) < _GIVEN_CALLS - 1 and time.perf_counter() < end:
+            calls.append(_data_of_call(instance, device))
+        data = {op: e for op, e in first.data.items() if all(it.data.get(op) == e for it in calls)}
         given = {
             op: each
-            if other.given.get(op) == each
+            if all(it.given.get(op) == each for it in calls)
             else [dict.fromkeys(texts, "") for texts in each]
-            for op, each in one.given.items()
+            for op, each in first.given.items()
         }
-        return replace(one, data=data, given=given)
+        return replace(first, data=data, given=given)
     return Origins()
 
 
