@@ -378,8 +378,7 @@ class DispatcherOps(Reason, frozen=True):
 
 
 class PartOfLatency(Reason, frozen=True):
-    # The time of its ops, with or without a cause on the host; of its kernels; or without them.
-    part: Literal["cpu", "cpu beside host", "kernels", "without"]
+    part: Literal["ops", "kernels", "without kernels"]
     before_us: float
     after_us: float
     transfers_us: float = 0.0  # of the time without kernels, where it is a good part

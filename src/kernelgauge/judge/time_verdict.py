@@ -498,16 +498,13 @@ def _causes(timer: Timer, run: Run, baseline: Baseline, decision: Decision) -> I
     # A latency is the time that the GPU is busy, and the time that it idles.
     old, new = geometric_mean(gpu_us), run.time_us(Timer.DEVICE)
     if run.fingerprint.arch == "cpu":
-        is_named = any(
-            isinstance(each, e.Cause) and isinstance(each.change, e.HostCalls) for each in causes
-        )
-        yield e.PartOfLatency("cpu beside host" if is_named else "cpu", old, new)
+        yield e.PartOfLatency("ops", old, new)
         return
     old_idle, new_idle = decision.before_us - old, run.time_us(Timer.END_TO_END) - new
     transfers_us = run.transfers_us if run.transfers_us >= _SHOWN_TRANSFERS * new_idle else 0.0
     yield e.PartOfLatency("kernels", old, new)
     yield e.PartOfLatency(
-        "without", old_idle, new_idle, transfers_us, is_launch_bound=new_idle > new
+        "without kernels", old_idle, new_idle, transfers_us, is_launch_bound=new_idle > new
     )
 
 

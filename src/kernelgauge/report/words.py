@@ -298,14 +298,12 @@ def _dispatcher_ops(it: e.DispatcherOps, _: str) -> str:
 def _part(it: e.PartOfLatency, _: str) -> str:
     bound = "launch-bound" if it.is_launch_bound else "host-bound or launch-bound"
     transfers = f"{it.transfers_us:.1f} us of it in copies and memsets"
-    label, note = {
-        "cpu": ("ops", ": the rest is Python, or another job on this host"),
-        "cpu beside host": ("ops", ": the rest is the host's work that is named above"),
-        "kernels": ("kernels", ""),
-        "without": ("without kernels", f": {transfers if it.transfers_us else bound}"),
-    }[it.part]
+    note = {
+        "ops": ", without Python and other jobs",
+        "without kernels": f": {transfers if it.transfers_us else bound}",
+    }.get(it.part, "")
     return (
-        f"{label} {it.before_us:.1f} -> {it.after_us:.1f} us "
+        f"{it.part} {it.before_us:.1f} -> {it.after_us:.1f} us "
         f"({it.after_us - it.before_us:+.1f}){note}"
     )
 
