@@ -404,68 +404,72 @@ def _held(
     stored: list[tuple[int, int]] = []  # one that stores each fifth time may be any call
     held: list[int] = []  # by the module, behind each call
 
-    def call(times: int) -> tuple[list[int], list[int]]:  # what Python holds, and the device
-        sizes, left = list[int](), list[int]()
+    def of_device(times: int) -> list[int]:
+        left = list[int]()
+        for _ in range(times):
+            size, at = _left_allocated(again, device)
+            left.append(size)
+            if len(held) < _KEPT_CALLS:
+                stored.append(_stored_bytes(instance, at))
+                # a call that leaves nothing allocated stores nothing new
+                held.append((held_bytes(instance.module) or 0) if at or not held else held[-1])
+        return list(accumulate(left))
 
-        def traced() -> None:
+    def of_python(times: int) -> list[int]:  # `tracemalloc` runs
+        sizes = list[int]()
+        for _ in range(times):
             before = tracemalloc.get_traced_memory()[0]
             tracemalloc.reset_peak()
             again()
             now, most = tracemalloc.get_traced_memory()
             sizes.append(now)
             peaks.append(most - before)
-
-        for _ in range(times):
-            size, at = _left_allocated(traced, device)
-            left.append(size)
-            if len(held) < _KEPT_CALLS:
-                stored.append(_stored_bytes(instance, at))
-                # a call that leaves nothing allocated stores nothing new
-                held.append((held_bytes(instance.module) or 0) if at or not held else held[-1])
-        return sizes, list(accumulate(left))
+        return sizes
 
     is_ours = not tracemalloc.is_tracing()
-    tracemalloc.start()  # with the frames of each allocation it takes several times as long
     try:
         with collector_paused(), old_objects_frozen():
-            first = call(_KEPT_CALLS)
+            grown_bytes = _kept_by_several(of_device)
+            tracemalloc.start()  # with the frames of each allocation it takes several times as long
+            grown = _kept_by_several(of_python)
             vary = max(peaks) - min(peaks) >= _LEAST_PEAK_BYTES  # each fifth call is two of ten
-            call(2 * RUN_OF_CALLS - _KEPT_CALLS if vary else 0)
+            of_python(2 * RUN_OF_CALLS - _KEPT_CALLS if vary else 0)
             peak = sorted(peaks)[-2]
             at_peak = _lines_at_peak(again, peak) if is_traced else []
             found = Origins(
                 held_bytes=_steady(held, held_at_first) + min(stored)[1],
                 is_storing=min(stored)[0] > 0,
+                grown_bytes=None if has_graphs else grown_bytes or None,
                 peak_host_bytes=peak,
                 host_peak=tuple(Origin("", (source_line(*each),)) for each in at_peak),
             )
-            is_kept = any(_most_kept(each) >= _LEAST_KEPT_BYTES for each in first)
-            grown, grown_bytes = _kept_by_several(call) if is_kept else (0, 0)
-            if grown_bytes >= _LEAST_KEPT_BYTES and not has_graphs:
-                found = replace(found, grown_bytes=grown_bytes)
-            if grown < _LEAST_KEPT_BYTES:
+            if not grown:
                 return found
             if is_ours:
                 tracemalloc.stop()
                 tracemalloc.start(_FRAMES)
-            lines = _growing_lines(again, call)
+            lines = _growing_lines(again)
     finally:
         if is_ours:
             tracemalloc.stop()
     return replace(found, grown_host_bytes=grown, host_growth=lines)
 
 
-def _kept_by_several(call: Callable[[int], tuple[list[int], list[int]]]) -> tuple[int, int]:
-    """Return the least that calls in a row keep, each: of Python's memory, and of the device's.
+def _kept_by_several(levels_of: Callable[[int], list[int]]) -> int:
+    """Return the least that calls in a row keep, each, if it counts; else zero.
 
     Every fifth call may keep something; a cache fills once, and what workers of a data loader hold
     goes later.
+
+    Args: levels_of: return what is held behind each of so many calls.
     """
-    python, device = (
-        min(after - before for before, after in pairwise(levels[::_SEVERAL])) // _SEVERAL
-        for levels in call(_KEPT_GROUPS * _SEVERAL + 1)
-    )
-    return python, device
+    if all(
+        after - before < _LEAST_KEPT_BYTES for before, after in pairwise(levels_of(_KEPT_CALLS))
+    ):
+        return 0
+    levels = levels_of(_KEPT_GROUPS * _SEVERAL + 1)[::_SEVERAL]
+    kept = min(after - before for before, after in pairwise(levels)) // _SEVERAL
+    return kept if kept >= _LEAST_KEPT_BYTES else 0
 
 
 def _lines_at_peak(once: Callable[[], None], peak: int) -> list[tuple[str, int]]:
@@ -478,11 +482,12 @@ def _lines_at_peak(once: Callable[[], None], peak: int) -> list[tuple[str, int]]
     return []
 
 
-def _growing_lines(once: Callable[[], None], call: Callable[[int], object]) -> tuple[Origin, ...]:
+def _growing_lines(once: Callable[[], None]) -> tuple[Origin, ...]:
     """Return the lines that allocate what Python keeps of several calls. `tracemalloc` runs."""
     once()  # replaces what the last one holds
     before = tracemalloc.take_snapshot()
-    call(_SEVERAL)
+    for _ in range(_SEVERAL):
+        once()
     differences = tracemalloc.take_snapshot().compare_to(before, "traceback")
     stacks = (_frames(each.traceback) for each in differences[:_MOST_LINES] if each.size_diff > 0)
     return tuple(Origin("", (line,)) for line in _lines_of(stacks))
@@ -492,10 +497,6 @@ def _steady(levels: Sequence[int], first: int) -> int:
     """Return the most that calls hold, but for one of them; `first` where that only grows."""
     only_grows = levels[-1] > levels[0] and [*levels] == sorted(levels)
     return first if only_grows else sorted(levels)[-2]
-
-
-def _most_kept(levels: Sequence[int]) -> int:
-    return max(after - before for before, after in pairwise(levels))
 
 
 def _stored_bytes(instance: Instance, sizes: Mapping[int, int]) -> tuple[int, int]:
@@ -555,9 +556,9 @@ def _allocated(results: Any) -> dict[int, int]:
         while waiting:
             event = waiting.pop()
             waiting += event.children
-            found += [event] if event.typed[0].name == "Allocation" else []
+            found += [event] if event.tag.name == "Allocation" else []
         for event in sorted(found, key=attrgetter("start_time_ns")):
-            extra = event.typed[1]
+            extra = event.extra_fields
             sizes.pop(extra.ptr, None)
             sizes |= {extra.ptr: extra.alloc_size} if extra.alloc_size > 0 else {}
     return sizes
