@@ -367,6 +367,15 @@ def test_new_ops_have_the_lines_of_names_that_are_new() -> None:
     verdict = judge_structure(after, before)
     assert reasons(verdict, "cause") == ["2 new ops: aten::to, aten::bernoulli_"]
     assert reasons(verdict, "code") == ["m.py:26  mlp  x26"]
+    # those that another new op calls are no more than they were
+    select, inner = (OpRecord("aten::select", is_inner=is_inner) for is_inner in (False, True))
+    unbind = OpRecord("aten::unbind")
+    after = run(
+        ops=(select, select, *(each for _ in range(3) for each in (unbind, inner, inner))),
+        counts=counts(dispatcher_ops=11),
+    )
+    verdict = judge_structure(after, stored_run(ops=(select,)))
+    assert reasons(verdict, "cause") == ["5 new ops: aten::select x2, aten::unbind x3"]
 
 
 @pytest.mark.parametrize(("codes", "causes"), [(("", ""), 2), (("f(x)", "f(x)"), 1)])

@@ -262,6 +262,14 @@ def test_calls_inside_a_new_call_belong_to_its_line() -> None:
     assert [each[:9] for each in builders.reasons(verdict, "code")] == ["net.py:41", "net.py:8 "]
 
 
+@pytest.mark.parametrize(
+    ("calls", "first"), [(50, "net.py:walk 0 -> 50 calls"), (1, "4 -> 500 lines")]
+)
+def test_lines_of_functions_that_are_called_more_are_no_loop(calls: int, first: str) -> None:
+    verdict = judged({"lines": 4}, {"lines": 500, "net.py:walk": calls, "<builtins.len>": 20})
+    assert builders.reasons(verdict, "cause")[0].startswith(f"host: {first}")
+
+
 @pytest.mark.parametrize("more", [{}, {"<builtins.len>": 21}])
 def test_fewer_lines_alone_are_named(more: Calls) -> None:
     before = USUAL | {"lines": 4000}

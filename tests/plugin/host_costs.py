@@ -373,8 +373,9 @@ def found(results: Results, costs: dict[str, str]) -> dict[str, Found]:
             for line in (place.line, place.line.deepest)
         )
         function = cause.change.function if isinstance(cause.change, e.HostCalls) else ""
-        parts = {part.strip("_") for part in re.findall(r"\w{3,}", function)} - {"torch"}
-        is_named = function == LINES or any(part in costs[name] for part in parts)
+        parts = {part.strip("_") for part in re.findall(r"\w{3,}", function.lower())} - {"torch"}
+        # `LOOKUP` is a `Lookup`
+        is_named = function == LINES or any(part in costs[name].lower() for part in parts)
         said[name] = Found(
             # What cannot be measured fails as well. An op is named by its line.
             verdict is None or verdict.status.fails,

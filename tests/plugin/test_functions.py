@@ -471,6 +471,38 @@ def test_graph_break_is_recorded_unless_another_number_is_declared(
     assert "  next     if that is right: @pytest.mark.kernelgauge(graph_breaks=1)\n" in said
 
 
+BREAK_IN_PYTHONS_LIBRARY = """
+import inspect, os, torch
+
+def body(x):
+    if "BREAK" in os.environ:
+        inspect.stack()
+    y = x.sin()
+    return y if "FASTER" in os.environ else y.cos() + sum(x * n for n in range(200))
+
+def test_body(kernelgauge):
+    kernelgauge.using(compile={"backend": "eager"})(body, torch.randn(8))
+
+def test_time(kernelgauge):
+    kernelgauge(body, torch.randn(8))
+"""
+
+
+def test_graph_break_in_pythons_library_is_at_the_line_that_calls_it(
+    pytester: pytest.Pytester, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytester.makepyfile(test_ops=BREAK_IN_PYTHONS_LIBRARY)
+    assert "2 passed" in run("--perf-update")
+    monkeypatch.setenv("BREAK", "1")
+    said = run("-m", "not timing", "-k", "body")
+    assert re.search(r"cause    graph break: .*\n  code     test_ops.py:5  .*\n +inspect.py:", said)
+    # what fails says that it is faster, too
+    monkeypatch.delenv("BREAK")
+    monkeypatch.setenv("FASTER", "1")
+    said = run("-k", "time")
+    assert re.search(r"test_time: CHANGED(.*\n)+also IMPROVED  end to end ", said), said
+
+
 @pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["alone", "worker"])
 def test_device_that_is_not_there_is_a_usage_error(
     pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, workers: tuple[str, ...]

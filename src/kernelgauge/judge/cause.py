@@ -1233,6 +1233,7 @@ def _op_causes(
         (name, then[name], now[name])
         for name in new or gone
         if 0 < (_OFTEN * then[name] if new else 1) <= now[name]
+        and (gone or 2 * new[name] >= now[name] - then[name])  # else other ops make most of them
     )
     cause = e.Cause(
         e.OtherOps(tuple(new.items()), tuple(gone.items()), repeated), weight_us=weight_us

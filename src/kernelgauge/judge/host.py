@@ -45,6 +45,7 @@ _SHORT = re.compile(
     r"|time\.(monotonic|perf_counter|time)(_ns)?)>"
 )
 _LINES_OF_AN_OP = 2
+_LINES_OF_A_CALL = 10  # more than that of a function of yours: the lines loop
 # A call of a function of C that takes so long under the counter is work. `posix.fspath` takes 0.1 us,
 # `sorted` of three numbers 0.7, `str.split` of 300 words 6. Beside three or four busy jobs on two
 # cores, 369 cheap calls take 2.4 at most in each of eight processes (tests/plugin/host_costs.py).
@@ -314,6 +315,9 @@ def host_causes(baseline: Baseline, run: Run) -> list[tuple[Cause, Sequence[Orig
     if not more or loss["host_work"] is False:
         fewer = min(by, key=lambda name: by[name][0] if by[name][1] < 0 else 0)
         return [(Cause(HostCalls(fewer, old.get(fewer, 0), new.get(fewer, 0))), ())]
+    calls = sum(count for name, count in more.items() if _is_yours(name))
+    if more.get(LINES, 0) <= _LINES_OF_A_CALL * calls:  # they run since functions are called
+        more.pop(LINES, None)
     causes = [_cause(place, baseline, run) for place in _places(more, baseline, run)]
     dearest = max(cause.weight_us for cause, _ in causes)
     return [each for each in causes if each[0].weight_us >= _NAMED_SHARE * dearest]

@@ -144,7 +144,8 @@ def _matches(name: str | None, pattern: str | None) -> bool:
     )
 
 
-# More of these beside other kernels is a loss of time alone: where times improved, there is none.
+# More of these beside other kernels is a loss of time alone: fewer launches may pay for it, and where
+# times improved, there is none.
 _IN_LATENCY = ("dispatcher_ops", "host_work")
 
 
@@ -200,12 +201,13 @@ def judge_structure(run: Run, baseline: Baseline, times: Sequence[Verdict] = ())
     is_less &= "graph_launches" not in losses
     statuses = {each.status for each in times}
     are_times_good = bool(times) and statuses <= {Status.PASS, Status.IMPROVED}
-    is_faster = are_times_good and Status.IMPROVED in statuses and bool(kernels)
+    is_faster = (are_times_good and Status.IMPROVED in statuses) or new.launches < old.launches
+    is_paid = bool(kernels) and is_faster  # by what other kernels save
     status = Status.CHANGED
     if is_note:
         status = Status.PASS
     elif Status.REGRESSED in statuses or any(
-        is_loss and not (is_faster and name in _IN_LATENCY) for name, is_loss in losses.items()
+        is_loss and not (is_paid and name in _IN_LATENCY) for name, is_loss in losses.items()
     ):
         status = Status.REGRESSED
     elif are_times_good and is_same_work and False in losses.values():

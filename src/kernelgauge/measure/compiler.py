@@ -287,13 +287,13 @@ def _places(
 
 
 def _event(kind: Literal["graph break", "recompile"], reason: str, *places: _Place) -> CompileEvent:
-    """Return an event at the innermost of these places; of a library, at the line of the user's that
-    called it.
+    """Return an event at the innermost of these places; of code that is not the user's, at the line
+    of the user's that called it.
     """
     if not places:
         return CompileEvent(kind, reason)
     place, inner = places[-1], None
-    if owner_of(place[0]) == "library":
+    if owner_of(place[0]) in ("library", "other"):
         around = [each for each in places if owner_of(each[0]) == "user"]
         caller = (
             around[-1] if around else _callers.get((places[0][0], whole_function(places[0][2])))

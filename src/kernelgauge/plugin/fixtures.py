@@ -213,8 +213,9 @@ def record_verdicts(item: pytest.Item, *verdicts: Verdict) -> None:
         if value is not None:
             item.user_properties.append((f"kernelgauge_{name}", f"{value:.6g}"))
     if session.fails(verdict):
-        others = (each for each in verdicts if session.fails(each) and each is not verdict)
-        pytest.fail("\n".join([_failure(item, verdict), *map(also, others)]), pytrace=False)
+        others = [each for each in verdicts if each is not verdict]
+        told = [it for it in others if session.fails(it) or it.status is Status.IMPROVED]
+        pytest.fail("\n".join([_failure(item, verdict), *map(also, told)]), pytrace=False)
     accepts = session.options.accepts
     if verdict.status is Status.NO_BASELINE and not accepts:
         is_made = MADE_BY_TEST in item.stash

@@ -85,7 +85,7 @@ def in_full(verdict: Verdict) -> str:
 
 
 def also(verdict: Verdict) -> str:
-    """Return a verdict that fails below a worse one, with what its workload declares."""
+    """Return a verdict that fails, or is a gain, below a worse one; with what its workload declares."""
     declared = [
         each
         for each in verdict.reasons
