@@ -798,3 +798,83 @@ def test_page_has_no_number_for_a_line_that_is_gone(pytester: pytest.Pytester, r
     assert "<br>model.py <" in page
     assert "model.py:0" not in page
     assert "5 kernels in order of launch; 5 gone<" in page
+
+
+IN_OTHER_FILES = {
+    "package/config.py": """
+DEPTH = 2
+
+def width():
+    return 1
+
+class Value:
+    value = 0
+
+    @classmethod
+    def get(cls):
+        return cls.value
+
+class most(Value):
+    value = 1
+""",
+    "package/__init__.py": """
+from .config import DEPTH, most
+""",
+    "package/base.py": """
+import torch
+from . import DEPTH, config
+from package import most as limit
+
+class Base(torch.nn.Module):
+    def __init__(self, again):
+        super().__init__()
+        self.again = again
+
+    def forward(self, x):
+        n = DEPTH + config.width() + limit.get() + self.again
+        return torch.stack([x.sin() for _ in range(n)])
+""",
+    "package/net.py": """
+from .base import Base
+
+class Net(Base):
+    def __init__(self, again=1):
+        super().__init__(again)
+""",
+    "test_x.py": """
+import torch
+from package.net import Net
+
+def test_x(kernelgauge):
+    kernelgauge.using(timing=False)(Net(), torch.ones(8))
+""",
+}
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new", "line"),
+    [
+        ("config", "DEPTH = 2", "DEPTH = 3", "2  DEPTH = 3"),
+        ("config", "return 1", "return 2", "5  return 2"),
+        ("config", "value = 1", "value = 2", "15  value = 2"),
+        ("net", "again=1", "again=2", "5  def Net.__init__(again=2)"),
+    ],
+)
+def test_edited_statement_of_another_file_is_named_first(
+    pytester: pytest.Pytester, run: Run, file: str, old: str, new: str, line: str
+) -> None:
+    """A constant, a function and a class that the file of the line imports, and a default of a class
+    that inherits the line.
+    """
+    pytester.mkdir("package")
+    for name, text in IN_OTHER_FILES.items():
+        pytester.path.joinpath(name).write_text(text, "utf-8")
+    pytester.syspathinsert()
+    assert "1 written" in run("--perf-update")
+    edited = pytester.path / "package" / f"{file}.py"
+    text = edited.read_text("utf-8")
+    assert old in text
+    edited.write_text(text.replace(old, new), "utf-8")
+    linecache.checkcache()
+    said = run()
+    assert f"\n  code     package/{file}.py:{line}\n" in said

@@ -17,13 +17,14 @@ import sys
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache, reduce
+from importlib.util import resolve_name
 from operator import itemgetter, or_
-from types import CodeType, FrameType
-from typing import Any, NamedTuple, TypeVar
+from types import CodeType, FrameType, ModuleType
+from typing import Any, NamedTuple, TypeVar, cast
 
 from ..errors import is_profiled, shown_path
 from ..run import (
@@ -40,8 +41,10 @@ from .compiler import Owner, owner_of, source_line, statements
 from .device import Device
 from .instance import Instance, collector_paused
 from .nvml import digest
+from .reach import is_a
 
 _K = TypeVar("_K")
+Class = tuple[str, str]  # its file, and its name
 _MOST_EVENTS = 1_000_000  # lines that run: a loop of more is as long as that
 # One call pauses beside each look at a clock, and for so long in all: a progress bar refreshes each
 # 0.1 s.
@@ -56,6 +59,9 @@ _OF_COMPILER = ("__compiled_fn", "__resume_at")  # names that Dynamo gives, with
 _OF_INDUCTOR = re.compile(r"\bc[a-z2-7]{51}\.")  # a module of C++ that it compiled
 _COMPREHENSION = re.compile(r"(\.<locals>)?\.<(genexpr|\w+comp)>$")
 _BLOCKS = (ast.For, ast.AsyncFor, ast.While, ast.If, ast.With, ast.AsyncWith)
+_PATH = re.compile(r"\b[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")  # ``settings.max_size.value``
+_SUPER = "super"  # in `_Source.defined`: what a constructor gives the one that it calls
+_MOST_STEPS = 3  # from a statement to what gives it a value: a method of a class, and its attribute
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _PARTS, _NUMBERS = re.compile(r"[.:]"), re.compile(r"[\d_]+")
 _SHOWN_AS = (
@@ -482,19 +488,93 @@ def statements_around(file: str, number: int) -> Sequence[SourceLine]:
     return own if own and own[0].code.startswith("def ") else ()  # else outside of functions
 
 
-def statements_used(file: str, own: Sequence[SourceLine]) -> Sequence[SourceLine]:
+def statements_used(
+    file: str, own: Sequence[SourceLine], family: Mapping[Class, Sequence[Class]]
+) -> Sequence[SourceLine]:
     """Return what gives values to a function, as `statements_around` returns it: constants and
-    functions of its file, attributes and methods of its class.
+    functions of its file and of those that it imports, attributes and methods of its class and of
+    classes that it names; and what gives values to these.
+
+    Args: family: the classes of modules, by each of them.
     """
-    defined = _source(file).defined
-    of_class = own[0].code.removeprefix("def ").rpartition(".")[0]
-    names = sorted({name for each in own[1:] for name in re.findall(r"\w+", each.code)})
-    keys = (key for name in names for key in ((of_class, name), ("", name)))
-    return [
-        it
-        for it in dict.fromkeys(it for key in keys for it in defined.get(key, ()))
-        if it not in own
-    ]
+    of_class = file, own[0].code.removeprefix("def ").rpartition(".")[0]
+    found = dict.fromkeys(own)
+    level = {(file, family.get(of_class, (of_class,))): [*own[1:]]}
+    for _ in range(_MOST_STEPS):
+        below = defaultdict[tuple[str, Sequence[Class]], list[SourceLine]](list)
+        for (at, classes), above in level.items():
+            for source, name, of in _names(at, classes, above):
+                new = [it for it in _source(source).defined.get(name, ()) if it not in found]
+                below[source, of] += new
+                found |= dict.fromkeys(new)
+        level = below
+    return [*found][len({*own}) :]
+
+
+def _names(
+    file: str, classes: Sequence[Class], statements: Iterable[SourceLine]
+) -> Iterator[tuple[str, tuple[str, str], Sequence[Class]]]:
+    """Yield what statements may name: a file, the class and the name there, and the classes whose
+    attributes that uses.
+    """
+    codes = {each.code for each in statements}
+    for name in sorted({_SUPER, *(name for code in codes for name in re.findall(r"\w+", code))}):
+        yield from ((source, (of, name), classes) for source, of in classes)
+        yield file, ("", name), classes
+    for path in sorted({path for code in codes for path in _PATH.findall(code)}):
+        first, *rest = path.split(".")
+        if found := _imported(file, first, rest):
+            at, holder, (first, *rest) = found
+            value = vars(holder).get(first)
+            inner = family_of(cast(type, value)) if is_a(value, type) else ()
+            yield at, ("", first), ()
+            yield from ((source, (of, name), inner) for name in rest[:1] for source, of in inner)
+
+
+def _imported(
+    file: str, first: str, rest: Sequence[str]
+) -> tuple[str, ModuleType, Sequence[str]] | None:
+    """Return the file and the module of the user's that a name is defined in, and its names there;
+    None: in none.
+    """
+    holder, names = _module(file), [first, *rest]
+    for _ in range(_MOST_STEPS):  # a package may import it itself
+        if holder is None or not names or names[0] not in _source(file).imported:
+            break
+        module, name = _source(file).imported[names[0]]
+        names = [name] * bool(name) + names[1:]
+        part: Any = None
+        with suppress(ImportError):  # it is no package
+            part = sys.modules.get(resolve_name(module, holder.__package__))
+        if not is_a(part, ModuleType):
+            return None
+        while is_a(part, ModuleType):
+            holder = part
+            part = vars(holder).get(names[0]) if names else None
+            names = names[is_a(part, ModuleType) :]
+        if not (file := _user_file(holder)):
+            return None
+    return (file, holder, names) if holder is not None and names else None
+
+
+@cache
+def _module(file: str) -> ModuleType | None:
+    return next((it for it in [*sys.modules.values()] if _user_file(it) == file), None)
+
+
+def _user_file(module: Any) -> str:
+    """Return the file of a module of the user's; empty: it is none."""
+    file = (is_a(module, ModuleType) and vars(module).get("__file__")) or ""
+    return file if file and owner_of(file) == "user" else ""
+
+
+def family_of(cls: type) -> tuple[Class, ...]:
+    """Return a class and those that it inherits from, of the user's: the file and the name of each."""
+    return tuple(
+        (file, each.__qualname__.replace(".<locals>", ""))
+        for each in cls.__mro__
+        if (file := _user_file(sys.modules.get(each.__module__)))
+    )
 
 
 class _Source(NamedTuple):
@@ -504,6 +584,8 @@ class _Source(NamedTuple):
     around: dict[int, tuple[Sequence[SourceLine], tuple[int, ...]]]
     # by the class, if any, and the name: the statements that give it a value, or that it runs
     defined: defaultdict[tuple[str, str], list[SourceLine]]
+    # by the name here: the module as the import says it, and the name there; empty: the module
+    imported: dict[str, tuple[str, str]]
 
 
 _sources: dict[str, tuple[list[str], _Source]] = {}
@@ -511,9 +593,9 @@ _sources: dict[str, tuple[list[str], _Source]] = {}
 
 def _source(file: str) -> _Source:
     lines = linecache.getlines(file)
-    known, found = _sources.get(file, (None, _Source({}, defaultdict(list))))
+    known, found = _sources.get(file, (None, _Source({}, defaultdict(list), {})))
     if known is not lines:  # the file has changed
-        found = _Source({}, defaultdict(list))
+        found = _Source({}, defaultdict(list), {})
         with suppress(SyntaxError):
             _note(ast.parse("".join(lines)), file, "", [], (), found)
         _sources[file] = lines, found
@@ -546,6 +628,19 @@ def _note(
                 found.defined[name, each.name] += first[1:]
                 continue
             found.around.update(dict.fromkeys(lines, (own, above)))
+            if isinstance(each, ast.Import):
+                found.imported.update(
+                    (
+                        it.asname or (whole := it.name.partition(".")[0]),
+                        (it.name if it.asname else whole, ""),
+                    )
+                    for it in each.names
+                )
+            elif isinstance(each, ast.ImportFrom):
+                module = "." * each.level + (each.module or "")
+                found.imported.update(
+                    (it.asname or it.name, (module, it.name)) for it in each.names
+                )
             if not (isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant)):
                 own.append(source_line(file, each.lineno))
                 _note_values(each, name, own, found)
@@ -582,6 +677,8 @@ def _note_values(node: ast.stmt, name: str, own: Sequence[SourceLine], found: _S
     heads = {f"def {name}({each}" for each in words}
     used = [*(each for each in own if each.code.partition("=")[0] in heads), own[-1]]
     of_class = name.rpartition(".")[0] if is_in_function else name
+    if name.endswith(".__init__") and ".__init__(" in own[-1].code:
+        found.defined[of_class, _SUPER] += used
     for target in getattr(node, "targets", [getattr(node, "target", None)]):
         for each in ast.walk(target) if isinstance(target, ast.AST) else ():
             if isinstance(each, ast.Attribute):

@@ -75,6 +75,8 @@ from .compiler import (
 )
 from .device import Device
 from .host import (
+    Class,
+    family_of,
     function_in_c,
     function_name,
     lines_around,
@@ -237,7 +239,7 @@ def _with_compiled(found: Origins, modules: Modules) -> Origins:
     for name, stacks in compiled_calls(modules.since).items():
         runs: Counter[str] = Counter()
         for stack, count in stacks.items():
-            _note_statements(stack, statements, used)
+            _note_statements(stack, statements, used, modules)
             runs.update(dict.fromkeys((frame[3] for frame in _calling(stack)), count))
         # A line may call one function several times, and another one once.
         calling |= {code: min(n, calling.get(code) or n) for code, n in runs.items()}
@@ -911,7 +913,7 @@ class _Sites:
             if line is not None:
                 self._leading.setdefault(line, {}).update(dict.fromkeys(_leading_to(site.frames)))
             self.codes |= {frame[3] for frame in _calling(site.frames)}
-            _note_statements(site.frames, self.statements, self.used)
+            _note_statements(site.frames, self.statements, self.used, self._modules)
         name, line = function_in_c(event.name), self._lines[site.frames]
         by_user = self._file(extra.caller.file_name)[1] == "user"
         if callsite := getattr(extra, "callsite", None):
@@ -1017,6 +1019,7 @@ def _note_statements(
     stack: Stack,
     statements: dict[str, Sequence[SourceLine]],
     used: dict[str, Sequence[SourceLine]],
+    modules: Modules,
 ) -> None:
     """Note the function of each line of the user's, by its place; its statements, and what they use,
     by its own.
@@ -1026,7 +1029,7 @@ def _note_statements(
             statements.setdefault(f"{shown_path(file)}:{number}", own[:1])
             if own[0].at not in used:
                 statements[own[0].at] = own
-                used[own[0].at] = statements_used(file, own)
+                used[own[0].at] = statements_used(file, own, modules.families)
 
 
 def _leading_to(stack: Stack) -> list[SourceLine]:
@@ -1097,6 +1100,10 @@ class Modules:
                 )
         # A module that is used twice has both names.
         self.names = {at: " = ".join(dict.fromkeys(paths)) for at, (_, paths) in found.items()}
+        self.families: dict[Class, tuple[Class, ...]] = {}
+        for kind in {type(each): None for each, _ in found.values()}:
+            for cls in (family := family_of(kind)):
+                self.families[cls] = tuple(dict.fromkeys((*self.families.get(cls, ()), *family)))
         self._forwards: list[tuple[str, range, str]] = []  # file, lines, path
         for each, _ in found.values():
             forward = getattr(type(each), "forward", None)  # None: a module of TorchScript
