@@ -496,11 +496,14 @@ def test_graph_break_in_pythons_library_is_at_the_line_that_calls_it(
     monkeypatch.setenv("BREAK", "1")
     said = run("-m", "not timing", "-k", "body")
     assert re.search(r"cause    graph break: .*\n  code     test_ops.py:5  .*\n +inspect.py:", said)
-    # what fails says that it is faster, too
+    # what fails says that it is faster, too, where the host let that be judged
     monkeypatch.delenv("BREAK")
     monkeypatch.setenv("FASTER", "1")
     said = run("-k", "time")
-    assert re.search(r"test_time: CHANGED(.*\n)+also IMPROVED  end to end ", said), said
+    assert "test_time: CHANGED" in said
+    verdicts = read_results(Path("reports/latest/results.json")).verdicts
+    is_faster = any(each.status is Status.IMPROVED for each in verdicts)
+    assert ("\nalso IMPROVED  end to end " in said) == is_faster, said
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "1")], ids=["alone", "worker"])
