@@ -266,8 +266,14 @@ def test_calls_inside_a_new_call_belong_to_its_line() -> None:
     ("calls", "first"), [(50, "net.py:walk 0 -> 50 calls"), (1, "4 -> 500 lines")]
 )
 def test_lines_of_functions_that_are_called_more_are_no_loop(calls: int, first: str) -> None:
-    verdict = judged({"lines": 4}, {"lines": 500, "net.py:walk": calls, "<builtins.len>": 20})
-    assert builders.reasons(verdict, "cause")[0].startswith(f"host: {first}")
+    verdict = judged(
+        {"lines": 4},
+        {"lines": 500, "net.py:walk": calls, "<builtins.len>": 20},
+        host_work_origins={"net.py:walk": (Origin("", (LINE,)),)},
+    )
+    causes = builders.reasons(verdict, "cause")
+    assert causes[0].startswith(f"host: {first}")
+    assert any("4 -> 500 lines" in each for each in causes)
 
 
 @pytest.mark.parametrize("more", [{}, {"<builtins.len>": 21}])

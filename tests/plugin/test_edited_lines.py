@@ -822,7 +822,11 @@ from .config import DEPTH, most
 """,
     "package/base.py": """
 import torch
-from . import DEPTH, config
+from . import config
+try:
+    from . import DEPTH
+except ImportError:
+    from .missing import DEPTH
 from package import most as limit
 
 class Base(torch.nn.Module):

@@ -202,15 +202,16 @@ def _edited_statements(run: Run, baseline: Baseline) -> dict[str, SourceLine]:
 
 
 def _known_statements(run: Run, baseline: Baseline) -> set[str]:
-    """Return the code of statements that the baseline has, too, and of functions that it has not: they
-    may be as old, and nothing called them.
+    """Return the code of statements that the baseline has, too, and of functions and names that it
+    has not: they may be as old, and nothing used them.
     """
     stored = frozenset(baseline.statements)
     return {
         it.code
         for lines in run.statements.values()
         for it in lines
-        if stored and (lines[0].code not in stored or statement_key(it.code) in stored)
+        if stored
+        and (statement_key(lines[0].code) not in stored or statement_key(it.code) in stored)
     }
 
 

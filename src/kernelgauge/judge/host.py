@@ -4,6 +4,7 @@ baseline, and their lines.
 
 from __future__ import annotations
 
+import math
 import re
 import sys
 from collections import Counter
@@ -316,9 +317,14 @@ def host_causes(baseline: Baseline, run: Run) -> list[tuple[Cause, Sequence[Orig
         fewer = min(by, key=lambda name: by[name][0] if by[name][1] < 0 else 0)
         return [(Cause(HostCalls(fewer, old.get(fewer, 0), new.get(fewer, 0))), ())]
     calls = sum(count for name, count in more.items() if _is_yours(name))
-    if more.get(LINES, 0) <= _LINES_OF_A_CALL * calls:  # they run since functions are called
-        more.pop(LINES, None)
     causes = [_cause(place, baseline, run) for place in _places(more, baseline, run)]
+    if more.get(LINES, 0) <= _LINES_OF_A_CALL * calls:  # they run since functions are called
+        of_lines = [each for each in causes if getattr(each[0].change, "function", "") == LINES]
+        causes = [each for each in causes if each not in of_lines]
+        least_us = min((cause.weight_us for cause, _ in causes), default=math.inf)
+        for cause, origins in of_lines:
+            us = min(cause.weight_us, least_us)
+            causes.append((msgspec.structs.replace(cause, weight_us=us), origins))
     dearest = max(cause.weight_us for cause, _ in causes)
     return [each for each in causes if each[0].weight_us >= _NAMED_SHARE * dearest]
 

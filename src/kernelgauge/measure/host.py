@@ -41,7 +41,7 @@ from .compiler import Owner, owner_of, source_line, statements
 from .device import Device
 from .instance import Instance, collector_paused
 from .nvml import digest
-from .reach import is_a
+from .reach import attributes_of, is_a
 
 _K = TypeVar("_K")
 Class = tuple[str, str]  # its file, and its name
@@ -61,6 +61,7 @@ _COMPREHENSION = re.compile(r"(\.<locals>)?\.<(genexpr|\w+comp)>$")
 _BLOCKS = (ast.For, ast.AsyncFor, ast.While, ast.If, ast.With, ast.AsyncWith)
 _PATH = re.compile(r"\b[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")  # ``settings.max_size.value``
 _SUPER = "super"  # in `_Source.defined`: what a constructor gives the one that it calls
+_MOST_IMPORTS = 3  # of one name, from package to package
 _MOST_STEPS = 3  # from a statement to what gives it a value: a method of a class, and its attribute
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _PARTS, _NUMBERS = re.compile(r"[.:]"), re.compile(r"[\d_]+")
@@ -108,7 +109,8 @@ class HostWork:
             )
             for at, statements in own.items()
         }
-        return {
+        rest = {at: tuple(each) for at, each in used.items() if at not in own}
+        return rest | {
             at: (*each, *(it for it in used.get(at, ()) if it not in every))
             for at, each in ran.items()
         }
@@ -490,32 +492,34 @@ def statements_around(file: str, number: int) -> Sequence[SourceLine]:
 
 def statements_used(
     file: str, own: Sequence[SourceLine], family: Mapping[Class, Sequence[Class]]
-) -> Sequence[SourceLine]:
-    """Return what gives values to a function, as `statements_around` returns it: constants and
-    functions of its file and of those that it imports, attributes and methods of its class and of
-    classes that it names; and what gives values to these.
+) -> dict[SourceLine, Sequence[SourceLine]]:
+    """Return what gives values to a function, as `statements_around` returns it, by what is defined:
+    constants and functions of its file and of those that it imports, attributes and methods of its
+    class and of classes that it names; and what gives values to these.
 
     Args: family: the classes of modules, by each of them.
     """
     of_class = file, own[0].code.removeprefix("def ").rpartition(".")[0]
-    found = dict.fromkeys(own)
+    seen, found = {*own}, dict[SourceLine, Sequence[SourceLine]]()
     level = {(file, family.get(of_class, (of_class,))): [*own[1:]]}
     for _ in range(_MOST_STEPS):
         below = defaultdict[tuple[str, Sequence[Class]], list[SourceLine]](list)
         for (at, classes), above in level.items():
             for source, name, of in _names(at, classes, above):
-                new = [it for it in _source(source).defined.get(name, ()) if it not in found]
-                below[source, of] += new
-                found |= dict.fromkeys(new)
+                new = [it for it in _source(source).defined.get(name, ()) if it not in seen]
+                if new:
+                    seen.update(new)
+                    below[source, of] += new
+                    found[SourceLine(new[0].file, new[0].line, ".".join(name))] = new
         level = below
-    return [*found][len({*own}) :]
+    return found
 
 
 def _names(
     file: str, classes: Sequence[Class], statements: Iterable[SourceLine]
 ) -> Iterator[tuple[str, tuple[str, str], Sequence[Class]]]:
-    """Yield what statements may name: a file, the class and the name there, and the classes whose
-    attributes that uses.
+    """Yield what statements may name: its file, its class and its name, and the classes whose
+    attributes it uses.
     """
     codes = {each.code for each in statements}
     for name in sorted({_SUPER, *(name for code in codes for name in re.findall(r"\w+", code))}):
@@ -525,8 +529,8 @@ def _names(
         first, *rest = path.split(".")
         if found := _imported(file, first, rest):
             at, holder, (first, *rest) = found
-            value = vars(holder).get(first)
-            inner = family_of(cast(type, value)) if is_a(value, type) else ()
+            value = attributes_of(holder).get(first)
+            inner = family_of(cast(type, value) if is_a(value, type) else type(value))
             yield at, ("", first), ()
             yield from ((source, (of, name), inner) for name in rest[:1] for source, of in inner)
 
@@ -535,37 +539,43 @@ def _imported(
     file: str, first: str, rest: Sequence[str]
 ) -> tuple[str, ModuleType, Sequence[str]] | None:
     """Return the file and the module of the user's that a name is defined in, and its names there;
-    None: in none.
+    None if there is no such module.
     """
     holder, names = _module(file), [first, *rest]
-    for _ in range(_MOST_STEPS):  # a package may import it itself
+    for _ in range(_MOST_IMPORTS):
         if holder is None or not names or names[0] not in _source(file).imported:
             break
-        module, name = _source(file).imported[names[0]]
-        names = [name] * bool(name) + names[1:]
-        part: Any = None
-        with suppress(ImportError):  # it is no package
-            part = sys.modules.get(resolve_name(module, holder.__package__))
-        if not is_a(part, ModuleType):
+        package = attributes_of(holder).get("__package__")
+        loaded: list[tuple[str, Any]] = []
+        for module, name in _source(file).imported[names[0]]:
+            with suppress(ImportError):  # it is no package
+                loaded.append((name, sys.modules.get(resolve_name(module, package))))
+        name, part = next((it for it in loaded if is_a(it[1], ModuleType)), ("", None))
+        if part is None:
             return None
+        names = [name] * bool(name) + names[1:]
         while is_a(part, ModuleType):
             holder = part
-            part = vars(holder).get(names[0]) if names else None
+            part = attributes_of(part).get(names[0]) if names else None
             names = names[is_a(part, ModuleType) :]
         if not (file := _user_file(holder)):
             return None
     return (file, holder, names) if holder is not None and names else None
 
 
-@cache
 def _module(file: str) -> ModuleType | None:
-    return next((it for it in [*sys.modules.values()] if _user_file(it) == file), None)
+    return sys.modules.get(_module_name(file))
+
+
+@cache
+def _module_name(file: str) -> str:
+    return next((name for name, it in [*sys.modules.items()] if _user_file(it) == file), "")
 
 
 def _user_file(module: Any) -> str:
     """Return the file of a module of the user's; empty: it is none."""
-    file = (is_a(module, ModuleType) and vars(module).get("__file__")) or ""
-    return file if file and owner_of(file) == "user" else ""
+    file = attributes_of(module).get("__file__")
+    return str(file) if file and owner_of(str(file)) == "user" else ""
 
 
 def family_of(cls: type) -> tuple[Class, ...]:
@@ -584,8 +594,9 @@ class _Source(NamedTuple):
     around: dict[int, tuple[Sequence[SourceLine], tuple[int, ...]]]
     # by the class, if any, and the name: the statements that give it a value, or that it runs
     defined: defaultdict[tuple[str, str], list[SourceLine]]
-    # by the name here: the module as the import says it, and the name there; empty: the module
-    imported: dict[str, tuple[str, str]]
+    # by the name here, of each import: the module as that says it, and the name there; empty: the
+    # module
+    imported: defaultdict[str, list[tuple[str, str]]]
 
 
 _sources: dict[str, tuple[list[str], _Source]] = {}
@@ -593,9 +604,9 @@ _sources: dict[str, tuple[list[str], _Source]] = {}
 
 def _source(file: str) -> _Source:
     lines = linecache.getlines(file)
-    known, found = _sources.get(file, (None, _Source({}, defaultdict(list), {})))
+    known, found = _sources.get(file, (None, _Source({}, defaultdict(list), defaultdict(list))))
     if known is not lines:  # the file has changed
-        found = _Source({}, defaultdict(list), {})
+        found = _Source({}, defaultdict(list), defaultdict(list))
         with suppress(SyntaxError):
             _note(ast.parse("".join(lines)), file, "", [], (), found)
         _sources[file] = lines, found
@@ -625,26 +636,25 @@ def _note(
                 first = _heads(each, file, scope)
                 found.around.update(dict.fromkeys(lines, (first, above)))
                 _note(each, file, scope, first, (), found)
-                found.defined[name, each.name] += first[1:]
+                found.defined[name, each.name] += first[not isinstance(each, ast.ClassDef) :]
                 continue
             found.around.update(dict.fromkeys(lines, (own, above)))
-            if isinstance(each, ast.Import):
-                found.imported.update(
-                    (
-                        it.asname or (whole := it.name.partition(".")[0]),
-                        (it.name if it.asname else whole, ""),
-                    )
-                    for it in each.names
-                )
-            elif isinstance(each, ast.ImportFrom):
-                module = "." * each.level + (each.module or "")
-                found.imported.update(
-                    (it.asname or it.name, (module, it.name)) for it in each.names
-                )
+            if isinstance(each, (ast.Import, ast.ImportFrom)):
+                _note_imports(each, found)
             if not (isinstance(each, ast.Expr) and isinstance(each.value, ast.Constant)):
                 own.append(source_line(file, each.lineno))
                 _note_values(each, name, own, found)
             _note(each, file, name, own, above, found)
+
+
+def _note_imports(node: ast.Import | ast.ImportFrom, found: _Source) -> None:
+    for it in node.names:
+        if isinstance(node, ast.ImportFrom):
+            module = "." * node.level + (node.module or "")
+            found.imported[it.asname or it.name].append((module, it.name))
+        else:
+            whole = it.name if it.asname else it.name.partition(".")[0]
+            found.imported[it.asname or whole].append((whole, ""))
 
 
 def _heads(node: ast.AST, file: str, scope: str) -> list[SourceLine]:

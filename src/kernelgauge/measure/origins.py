@@ -151,7 +151,7 @@ class Origins:
     calling_code: Mapping[str, int] = field(default_factory=dict)
     # of these lines, by their place, as `statements_around` returns them
     statements: Mapping[str, Sequence[SourceLine]] = field(default_factory=dict)
-    # of each function, by its place, as `statements_used` returns them
+    # of each function, by its place, what `statements_used` returns; and of each of these
     used: Mapping[str, Sequence[SourceLine]] = field(default_factory=dict)
     recorded: tuple[Origin, ...] = ()  # where autograd records, the first line first
     problem: str = ""  # why nothing is known, where that is no matter of the call
@@ -435,8 +435,8 @@ def _held(
             tracemalloc.start()  # with the frames of each allocation it takes several times as long
             grown = _kept_by_several(of_python)
             vary = max(peaks) - min(peaks) >= _LEAST_PEAK_BYTES  # each fifth call is two of ten
-            of_python(2 * RUN_OF_CALLS - _KEPT_CALLS if vary else 0)
-            peak = sorted(peaks)[-2]
+            of_python(2 * RUN_OF_CALLS - len(peaks) if vary else 0)
+            peak = sorted(peaks[: 2 * RUN_OF_CALLS])[-2]
             at_peak = _lines_at_peak(again, peak) if is_traced else []
             found = Origins(
                 held_bytes=_steady(held, held_at_first) + min(stored)[1],
@@ -1029,7 +1029,9 @@ def _note_statements(
             statements.setdefault(f"{shown_path(file)}:{number}", own[:1])
             if own[0].at not in used:
                 statements[own[0].at] = own
-                used[own[0].at] = statements_used(file, own, modules.families)
+                defined = statements_used(file, own, modules.families)
+                used[own[0].at] = [*chain(*defined.values())]
+                used.update((f"{it.at} {it.code}", (it, *each)) for it, each in defined.items())
 
 
 def _leading_to(stack: Stack) -> list[SourceLine]:
