@@ -46,7 +46,7 @@ _SHORT = re.compile(
     r"|time\.(monotonic|perf_counter|time)(_ns)?)>"
 )
 _LINES_OF_AN_OP = 2
-_LINES_OF_A_CALL = 10  # more than that of a function of yours: the lines loop
+_LINES_OF_A_CALL = 10  # more lines than so many for each new call of your functions: a loop
 # A call of a function of C that takes so long under the counter is work. `posix.fspath` takes 0.1 us,
 # `sorted` of three numbers 0.7, `str.split` of 300 words 6. Beside three or four busy jobs on two
 # cores, 369 cheap calls take 2.4 at most in each of eight processes (tests/plugin/host_costs.py).

@@ -60,7 +60,7 @@ _OF_INDUCTOR = re.compile(r"\bc[a-z2-7]{51}\.")  # a module of C++ that it compi
 _COMPREHENSION = re.compile(r"(\.<locals>)?\.<(genexpr|\w+comp)>$")
 _BLOCKS = (ast.For, ast.AsyncFor, ast.While, ast.If, ast.With, ast.AsyncWith)
 _PATH = re.compile(r"\b[A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*")  # ``settings.max_size.value``
-_SUPER = "super"  # in `_Source.defined`: what a constructor gives the one that it calls
+_SUPER = "super"  # in `_Source.defined`: calls of another constructor, with the defaults in them
 _MOST_IMPORTS = 3  # of one name, from package to package
 _MOST_STEPS = 3  # from a statement to what gives it a value: a method of a class, and its attribute
 _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -493,11 +493,12 @@ def statements_around(file: str, number: int) -> Sequence[SourceLine]:
 def statements_used(
     file: str, own: Sequence[SourceLine], family: Mapping[Class, Sequence[Class]]
 ) -> dict[SourceLine, Sequence[SourceLine]]:
-    """Return what gives values to a function, as `statements_around` returns it, by what is defined:
-    constants and functions of its file and of those that it imports, attributes and methods of its
-    class and of classes that it names; and what gives values to these.
+    """Return the statements that give values to a function, by the name that each defines: constants
+    and functions of its file and of files that it imports, attributes and methods of its class and
+    of classes that it names. Then those that give values to these, a few steps on.
 
-    Args: family: the classes of modules, by each of them.
+    Args: own: the function, as `statements_around` returns it. family: of each class of a module,
+        the classes whose attributes it may use.
     """
     of_class = file, own[0].code.removeprefix("def ").rpartition(".")[0]
     seen, found = {*own}, dict[SourceLine, Sequence[SourceLine]]()
@@ -539,7 +540,7 @@ def _imported(
     file: str, first: str, rest: Sequence[str]
 ) -> tuple[str, ModuleType, Sequence[str]] | None:
     """Return the file and the module of the user's that a name is defined in, and its names there;
-    None if there is no such module.
+    None if no module of the user's defines it.
     """
     holder, names = _module(file), [first, *rest]
     for _ in range(_MOST_IMPORTS):
@@ -548,7 +549,7 @@ def _imported(
         package = attributes_of(holder).get("__package__")
         loaded: list[tuple[str, Any]] = []
         for module, name in _source(file).imported[names[0]]:
-            with suppress(ImportError):  # it is no package
+            with suppress(ImportError):  # a relative import outside of a package
                 loaded.append((name, sys.modules.get(resolve_name(module, package))))
         name, part = next((it for it in loaded if is_a(it[1], ModuleType)), ("", None))
         if part is None:
@@ -594,8 +595,7 @@ class _Source(NamedTuple):
     around: dict[int, tuple[Sequence[SourceLine], tuple[int, ...]]]
     # by the class, if any, and the name: the statements that give it a value, or that it runs
     defined: defaultdict[tuple[str, str], list[SourceLine]]
-    # by the name here, of each import: the module as that says it, and the name there; empty: the
-    # module
+    # by the name here: the module and the name there of each import; without a name, the module
     imported: defaultdict[str, list[tuple[str, str]]]
 
 

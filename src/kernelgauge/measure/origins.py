@@ -151,7 +151,7 @@ class Origins:
     calling_code: Mapping[str, int] = field(default_factory=dict)
     # of these lines, by their place, as `statements_around` returns them
     statements: Mapping[str, Sequence[SourceLine]] = field(default_factory=dict)
-    # of each function, by its place, what `statements_used` returns; and of each of these
+    # by the place of a function, the statements that it uses; by each name that they define, its own
     used: Mapping[str, Sequence[SourceLine]] = field(default_factory=dict)
     recorded: tuple[Origin, ...] = ()  # where autograd records, the first line first
     problem: str = ""  # why nothing is known, where that is no matter of the call
@@ -458,12 +458,12 @@ def _held(
 
 
 def _kept_by_several(levels_of: Callable[[int], list[int]]) -> int:
-    """Return the least that calls in a row keep, each, if it counts; else zero.
+    """Return the least bytes that each of several calls in a row keeps; zero if too few to count.
 
     Every fifth call may keep something; a cache fills once, and what workers of a data loader hold
     goes later.
 
-    Args: levels_of: return what is held behind each of so many calls.
+    Args: levels_of: makes so many calls, and returns the bytes held behind each.
     """
     if all(
         after - before < _LEAST_KEPT_BYTES for before, after in pairwise(levels_of(_KEPT_CALLS))
