@@ -153,9 +153,7 @@ def _host_work(instance: Instance, device: Device, *, is_compiled: bool) -> Host
             break
         with _calling(instance, device):
             entries, cheap = _entries(instance.call), _entries(_cheap_calls)
-        cheap_us = min(
-            cheap_us, 1e6 * sum(each.inlinetime for each in cheap if isinstance(each.code, str))
-        )
+        cheap_us = min(cheap_us, sum(_times_us(cheap).values()))
         counts, found = _read(entries)
         origins |= found
         callers |= _callers(entries)
