@@ -339,16 +339,16 @@ def test_line_of_a_cached_graph_is_of_what_ran(cpu: Device, tmp_path: Path) -> N
     """
     scaled = load(SCALED + SCALED.replace("Scaled", "Other"), tmp_path / "scaled.py")
     builds = scaled.Scaled, scaled.Other
-    found = [ran(cpu, build, compile={}).origins[0] for build in builds]
+    found = [ran(cpu, each, compile={}).origins[0] for each in builds]
     # in one session too, where the second one finds what the first one compiled
     with torch_set_up():
         reset_compiler()
-        workloads = [tiny(build=build, compile={}, module=build.__name__) for build in builds]
+        workloads = [tiny(build=each, compile={}, module=each.__name__) for each in builds]
         found += [
             Measurement(each, build(each, cpu), cpu, QUICK).origins.kernels[0] for each in workloads
         ]
     assert [origin.lines[0].line for origin in found] == [6, 12, 6, 12]
-    one, other = (torch.compile(build()) for build in builds)
+    one, other = (torch.compile(each()) for each in builds)
     both = ran(cpu, lambda: lambda x: (one(x), other(x)))
     assert both.origins == (None, None)  # one file of generated code: whose it is, it does not say
 

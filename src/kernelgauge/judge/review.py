@@ -336,9 +336,7 @@ def _with_later_facts(old: Baseline, new: Baseline) -> Baseline:
         later["functions"] = new.functions
     if later.get("host_work"):
         later["host_spread"] = new.host_spread
-    unknown = [name for name in Counts.__struct_fields__ if getattr(old.counts, name) is None]
-    counts = {name: getattr(new.counts, name) for name in unknown}
-    later["counts"] = msgspec.structs.replace(old.counts, **counts)
+    later["counts"] = msgspec.structs.replace(old.counts, **_unknown(old.counts, new.counts))
     pairs = [pair for each in diff(old.kernels, new.kernels) for pair in each.pairs]
     if is_one and any(_knows_less(*pair) for pair in pairs):
         later["entries"] = (_with_times(old.entry, new.entry, set()),)

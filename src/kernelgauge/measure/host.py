@@ -147,7 +147,7 @@ def _host_work(instance: Instance, device: Device, *, is_compiled: bool) -> Host
     every, origins = list[Counter[str]](), dict[str, tuple[Origin, ...]]()
     us, cheap_us = dict[str, float](), math.inf
     callers: dict[str, dict[str, int]] = {}
-    codes: set[str] = set()
+    versioned: set[tuple[str, str]] = set()
     for number in range(2 * RUN_OF_CALLS):
         if number == RUN_OF_CALLS == every.count(every[0]):
             break
@@ -157,7 +157,11 @@ def _host_work(instance: Instance, device: Device, *, is_compiled: bool) -> Host
         counts, found = _read(entries)
         origins |= found
         callers |= _callers(entries)
-        codes |= {repr(_content(each.code)) for each in entries if _is_versioned(each.code)}
+        versioned |= {
+            (_name(each.code), repr(_content(each.code)))
+            for each in entries
+            if _is_versioned(each.code)
+        }
         every.append(counts)
         for name, each in _times_us(entries).items():  # a clock errs upwards
             us[name] = min(each, us.get(name, each))
@@ -165,6 +169,8 @@ def _host_work(instance: Instance, device: Device, *, is_compiled: bool) -> Host
     us = {name: round(each / slowness, 1) for name, each in us.items()}
     # A rarer cost than that of each fifth call may be in none next time.
     most = _second_most(every)
+    # One that is as rare may be of another thread: from Python 3.12 on, they are counted, too.
+    codes = {content for name, content in versioned if not name or name in most}
     spread = reduce(or_, (most - counts for counts in every))
     spread |= _spread_by_clock(instance, device, most, entries)
     runs: Counter[str] = Counter()
