@@ -546,8 +546,9 @@ class Conditions(msgspec.Struct, frozen=True):
 
 LINES = "lines"  # of `Run.host_work`: lines of the user's code that run
 OF_CLOCK = "(clock)"  # in `Run.host_spread`: the part of it that leaves the lines alone
-# names in it of functions of C that come with ops and kernels: of torch, of Triton, of extensions
-OF_RUNTIME = re.compile(r"<(torch|generated|_*triton|PyCapsule|function |\w+>)")
+# names in it of functions of C that come with ops and kernels: of torch, of Triton, of extensions;
+# those of `torch._C` itself, as of the allocator, run none
+OF_RUNTIME = re.compile(r"<(torch(?!\._C\._\w+>)|generated|_*triton|PyCapsule|function |\w+>)")
 # names in it of functions that wait, wake up and clean up when chance says so
 OF_THREADS = re.compile(
     r"<?_?(thread(ing)?|queue|weakref(set)?|select(ors)?|signal|concurrent|multiprocessing|asyncio)\b"

@@ -59,7 +59,8 @@ _READS = r"torch\.\S*\b(item|tolist|numpy)"  # the numbers of a tensor
 _ALWAYS_WORK = re.compile(
     r"<(time\.sleep|_warnings\.warn|(\w+: )?_thread\.start\w*"
     r"|(posix|_socket|function socket)\.(?!fspath)[\w.]+"  # calls of the system
-    rf"|{_READS}|torch\.\S*\bsynchronize"
+    rf"|{_READS}|torch\.\S*(synchronize|emptyCache)"
+    r"|\S+\.cuda[A-Z]\w+"  # of the driver
     # switches; those of a part, such as Dynamo's, come with its work
     r"|torch(\._C)?\._?set_(?!grad_enabled)\w+)>"
     r"|json\.(dump|load)s?"  # they call an encoder in C that no profiler sees
