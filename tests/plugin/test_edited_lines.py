@@ -882,3 +882,53 @@ def test_edited_statement_of_another_file_is_named_first(
     linecache.checkcache()
     said = run()
     assert f"\n  code     package/{file}.py:{line}\n" in said
+
+
+STEP = """
+import torch
+from torch import nn
+
+class Scaled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(8, 8))
+
+    def forward(self, x, gates):
+        x = x @ (self.weight / x.shape[-1] ** 0.5)
+        if gates.shape[-1]:
+            x = x * gates.sigmoid()
+        return x
+
+model = nn.ModuleList(Scaled() for _ in range(3))
+optimizer = torch.optim.Adam(model.parameters(), foreach=True)
+x, gates = torch.randn(64, 8), torch.randn(64, 8)
+
+def step():
+    out = x
+    for each in model:
+        out = each(out, gates)
+    out.square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_numbers_behind_a_new_read_are_no_cause(after_edit: AfterEdit) -> None:
+    """They may follow from data then, and are not known."""
+    said = after_edit(
+        STEP, STEP.replace("shape[-1]:", "shape[-1] and gates.abs().max() > 0:"), "step"
+    )
+    assert "an argument" not in said
+    first = said.split("  cause    ", 2)[1]
+    assert first.startswith("12 new kernels, in 3 layers: abs x3, max x3, gt x3, is_nonzero x3")
+    assert "if gates.shape[-1] and gates.abs().max() > 0:" in first
+
+
+def test_read_of_many_numbers_stands_above_their_memory(after_edit: AfterEdit) -> None:
+    model = "def call(x):\n    assert len(x)\n    return x * 2\n"
+    edited = model.replace("len(x)", "len(set(x.flatten().tolist()))")
+    said = after_edit(model, edited, "call, torch.randn(4000)")
+    host, memory = said.split("  cause    ")[1:]
+    assert host.startswith("host: Tensor.tolist 0 -> 1 call")
+    assert memory.startswith("peak memory of Python")
+    assert "assert len(set(x.flatten().tolist()))" in host

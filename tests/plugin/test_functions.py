@@ -904,3 +904,29 @@ def test_time_that_is_not_judged_has_no_baseline_beside_it(
     said = run()
     assert re.search(r"\ntest_ops-test_x +1 +[\d.]+ +PASS +time not judged\n", said), said
     assert "baseline us" not in said
+
+
+GENERATED = """
+import torch
+from torch import fx, nn
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        graph = fx.Graph()
+        graph.output((fx.Proxy(graph.placeholder("x")).sin() + 1).node)
+        self.inner = fx.GraphModule({}, graph)
+
+    def forward(self, x):
+        return self.inner(x) * 2
+
+def test_net(kernelgauge):
+    kernelgauge.using(compile={})(Net(), torch.randn(64, 48))
+"""
+
+
+def test_instances_that_compile_anew_are_two(pytester: pytest.Pytester, run: Run) -> None:
+    """Each copy of a `GraphModule` has a class of its own, which Dynamo guards."""
+    pytester.makepyfile(test_generated=GENERATED)
+    said = run("--perf-update")
+    assert "test_generated-test_net: 1 recompile: recorded" in said

@@ -108,11 +108,12 @@ def compare_fingerprints(
 
 # By how much memory of unchanged code moves, as a share and in bytes. The peak of training steps and
 # ResNets moved by 0.3 to 1.1 % between processes on an H100: workspaces. What Python keeps of a call
-# varies by up to 1,159 bytes, of nested tensors (torch 2.13). A few indices that are found in random
+# varies by up to 1,159 bytes, of nested tensors (torch 2.13), and by 1,707, of a Llama that decodes
+# on H200s (torch 2.11). A few indices that are found in random
 # data move the peak of a small call. What a module holds does not vary.
 _NOISE = {
     "grown_bytes": (0.02, 0),
-    "grown_host_bytes": (0.02, 4096),
+    "grown_host_bytes": (0.02, 3072),
     "cyclic_bytes": (0.02, 4096),
     "peak_allocated_bytes": (0.02, 4096),
     "peak_host_bytes": (0.02, 65536),
@@ -178,9 +179,7 @@ def other_data(
         (old, old_texts), (new, new_texts) = (amounts_of(side[op]) for side in (before, after))
         pairs = ((kind, old.get(kind), new.get(kind)) for kind in old | new)
         amounts = tuple(each for each in pairs if not _are_alike(*each))
-        # an older baseline has no names of arguments
-        is_known = not is_dispatched(op) or all("=" in each for each in old_texts)
-        texts = other_texts(old_texts, new_texts) if is_known else ()
+        texts = other_texts(old_texts, new_texts)
         if texts or amounts:
             found[op] = OtherPlacement((), arguments=texts, amounts=amounts)
     return found

@@ -418,6 +418,8 @@ def _with_host(
         located.append(msgspec.structs.replace(cause, change=change))
     costs_us: dict[tuple[str, int], float] = {}
     for each in causes:
+        if isinstance(each.change, _OF_MEMORY):
+            continue  # what a line calls tells why it allocates
         for line in (line for it in each.places for line in (it.line, it.line.deepest)):
             place = line.file, line.line
             costs_us[place] = max(each.weight_us, costs_us.get(place, 0.0))
@@ -627,11 +629,10 @@ def _new_events(baseline: Baseline, run: Run) -> list[CompileEvent]:
     text are new.
     """
     before, after = baseline.compile_events, run.compile_events
-    is_known = all(each.function or not each.file for each in before)  # an older baseline lacks it
 
     def place(event: CompileEvent) -> object:
         reason = _VALUES.sub("", event.reason)
-        return event.kind, reason, event.module, event.function if is_known else ""
+        return event.kind, reason, event.module, event.function
 
     new, other = list(after), list[CompileEvent]()
     usual = grouped(before, place)

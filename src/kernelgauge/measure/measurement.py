@@ -264,9 +264,15 @@ class Measurement:
             self.is_alone = self.structure.replays_graphs or (
                 training is not None and training.compile is not None
             )
-            self.only_instance = instance if self.is_alone else None
-            if instance.training is not None and self.is_alone:
-                instance.training.save()
+            self.only_instance: Instance | None = None
+            if self.is_alone:
+                self._keep(instance)
+
+    def _keep(self, instance: Instance) -> None:
+        """Make all replicates that follow on one instance."""
+        self.is_alone, self.only_instance = True, instance
+        if instance.training is not None:
+            instance.training.save()
 
     def _count_compiles(
         self, before: CompileCounts, after: CompileCounts, prepared: CompileCounts
@@ -347,8 +353,13 @@ class Measurement:
         self.replay.restore()
         before = device.monitor.read(processes=not self.is_control)
         with instance.grad_mode(), reporting(self.workload, "measuring"):
+            graphs = compile_counts().graphs
             # the session has more of its own
             warm_up(device, instance, calls=1, seconds=settings.warm_up_seconds)
+            if not self.is_alone and compile_counts().graphs > graphs:
+                # Its guards are of the module itself, as of a `torch.fx.GraphModule`: each instance
+                # would compile anew, up to Dynamo's limit.
+                self._keep(instance)
             session = self.hold_time.held_session(device, instance, settings)
             got, expected = session.kernels, self.structure.kernels
             if _choices(got) != _choices(expected):
@@ -678,7 +689,6 @@ class Measurement:
                 for each in given
                 if id(each) not in told
                 for key, text in each.items()
-                if text
             )
             own = (f"{text} x{count}" if count > 1 else text for text, count in texts.items())
             if found := (*data.get(name, ()), *own):

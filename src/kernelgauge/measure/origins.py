@@ -215,7 +215,7 @@ def origins_of(
         roots = [instance.module, instance.calls]
         with old_objects_frozen():  # each call collects
             lines = lines_that_keep(roots, call, is_growing=is_growing)
-        keeping = tuple(Origin(modules.root, (source_line(*each),)) for each in lines)
+        keeping = tuple(Origin("", (source_line(*each),)) for each in lines)
     return replace(
         found,
         grown_bytes=grown_bytes,

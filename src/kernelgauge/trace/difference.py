@@ -652,10 +652,32 @@ def _is_spelling(kernel: KernelRecord, before: str, after: str) -> bool:
 
 
 def other_texts(before: Iterable[str], after: Iterable[str]) -> tuple[tuple[str, str], ...]:
-    """Pair texts that are on one side alone, in order."""
-    old, new = Counter(before), Counter(after)
-    pairs = zip_longest((old - new).elements(), (new - old).elements(), fillvalue=_ABSENT)
-    return tuple(pairs)
+    """Pair texts ``name=value x2`` that are on one side alone, in order. One without a value is not
+    known, and may be any.
+    """
+    old, new = _counted(before), _counted(after)
+    gone, came = _but_for_unknown(old - new, new), _but_for_unknown(new - old, old)
+    return tuple(zip_longest(gone, came, fillvalue=_ABSENT))
+
+
+def _counted(texts: Iterable[str]) -> Counter[str]:
+    found: Counter[str] = Counter()
+    for each in texts:
+        text, _, count = each.rpartition(" x")
+        is_counted = text and count.isdigit()
+        found[text if is_counted else each] += int(count) if is_counted else 1
+    return found
+
+
+def _but_for_unknown(texts: Counter[str], others: Counter[str]) -> Iterator[str]:
+    """Yield texts, but for as many of a name as the other side does not know."""
+    unknown = Counter({text: count for text, count in others.items() if text.endswith("=")})
+    for text, count in texts.items():
+        name = f"{text.partition('=')[0]}="
+        left = 0 if text == name else max(0, count - unknown[name])
+        unknown[name] -= count - left
+        if left:
+            yield f"{text} x{left}" if left > 1 else text
 
 
 def other_layouts(before: KernelRecord, after: KernelRecord) -> tuple[str, str] | None:

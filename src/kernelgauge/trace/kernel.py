@@ -373,10 +373,8 @@ def common_arguments(several: Iterable[tuple[str, ...] | None]) -> tuple[str, ..
 
 
 def arguments_by_name(arguments: tuple[str, ...] | None) -> dict[str, str] | None:
-    """Return the values of `KernelRecord.arguments`; None: not known. Older baselines lack names,
-    and some of the arguments.
-    """
-    if arguments is None or not all("=" in each for each in arguments):
+    """Return the values of `KernelRecord.arguments`; None: not known."""
+    if arguments is None:
         return None
     return {name: value for name, _, value in (each.partition("=") for each in arguments)}
 
