@@ -60,7 +60,7 @@ _ALWAYS_WORK = re.compile(
     r"<(time\.sleep|_warnings\.warn|(\w+: )?_thread\.start\w*"
     r"|(posix|_socket|function socket)\.(?!fspath)[\w.]+"  # calls of the system
     rf"|{_READS}|torch\.\S*(synchronize|emptyCache)"
-    r"|\S+\.cuda[A-Z]\w+"  # of the driver
+    r"|\S+\.cuda[A-Z]\w+"  # of CUDA's runtime
     # switches; those of a part, such as Dynamo's, come with its work
     r"|torch(\._C)?\._?set_(?!grad_enabled)\w+)>"
     r"|json\.(dump|load)s?"  # they call an encoder in C that no profiler sees
