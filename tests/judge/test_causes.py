@@ -301,6 +301,11 @@ def test_kernels_that_follow_a_slower_gpu_are_no_reason() -> None:
             "the host waits: aten::item: cudaStreamSynchronize",
         ),
         ({"copying_ops": ("aten::clone: Memcpy DtoD",)}, "aten::clone: Memcpy DtoD"),
+        # by the name of the node alone
+        (
+            {"copying_ops": ("autograd::engine::evaluate_function: AddBackward0: Memcpy DtoH",)},
+            "AddBackward0: Memcpy DtoH",
+        ),
     ],
 )
 def test_pause_comes_before_the_kernels_that_it_slows(

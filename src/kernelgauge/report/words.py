@@ -36,6 +36,7 @@ BASELINE = "the baseline"
 _WIDTH = 69  # of a reason: with its label, 80 columns
 _SEEN_HOST = 0.02  # a smaller difference of the host's speed says nothing
 _MOST_NAMES = 8  # of the kernels of one cause
+_ENGINE = "autograd::engine::evaluate_function: "  # before each node of a backward pass
 _MOST_PARTS = 4  # of what differs in their tensors
 _MOST_SIZES = 2  # of dimensions
 _MOST_IN_LIST = 2  # of the tensors of a list
@@ -515,6 +516,7 @@ def cause_text(cause: e.Cause, cost: str | None = None) -> tuple[str, list[str]]
     copies = sum(count for _, count in cause.copies)
     names = [name for name, _ in cause.copies]
     host += [f"{copies} copies: {', '.join(names[:_MOST_NAMES])}"] if copies > 1 else names
+    host = [each.replace(_ENGINE, "") for each in host]
     if cause.waits and not cause.had_kernels:  # the wait is what a reader looks for
         text, details = (
             f"the host waits: {host[0]}",
