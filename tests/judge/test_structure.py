@@ -343,6 +343,25 @@ def test_data_of_an_op_is_compared_where_it_is_known(old: Any, status: str) -> N
     assert reasons(verdict, "cause") == causes
 
 
+@pytest.mark.parametrize(
+    ("old", "new", "causes"),
+    [
+        (("other=2.8 x6",), ("other=2.8", "other= x5"), []),
+        (("other=2.8", "other= x5"), ("other=2.8 x6",), []),
+        (("other=3.0", "other= x5"), ("other=7.0", "other= x5"), ["an argument 3.0 -> 7.0"]),
+        (("other=3.0 x2", "other= x5"), ("other= x7",), []),
+        (("other=3.0", "other="), ("other=7.0 x2",), ["an argument 3.0 -> 7.0"]),
+        (("min=0", "max=6"), ("min=0",), ["max 6 -> (none)"]),
+    ],
+)
+def test_numbers_that_one_side_does_not_know_are_any(
+    old: tuple[str, ...], new: tuple[str, ...], causes: list[str]
+) -> None:
+    verdict = judged(old_data={"aten::mm": old}, data={"aten::mm": new})
+    found = [each.partition(" in ")[0] for each in reasons(verdict, "cause")]
+    assert found == causes
+
+
 def test_lost_graph_is_the_cause_and_not_its_ops() -> None:
     lines = (Origin("", (SourceLine("a.py", 3, "y = net(x)"),)),)
     before, after = (

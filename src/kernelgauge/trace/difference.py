@@ -656,8 +656,9 @@ def other_texts(before: Iterable[str], after: Iterable[str]) -> tuple[tuple[str,
     known, and may be any.
     """
     old, new = _counted(before), _counted(after)
-    gone, came = _but_for_unknown(old - new, new), _but_for_unknown(new - old, old)
-    return tuple(zip_longest(gone, came, fillvalue=_ABSENT))
+    gone, came = old - new, new - old
+    sides = _but_for_unknown(gone, came), _but_for_unknown(came, gone)
+    return tuple(zip_longest(*sides, fillvalue=_ABSENT))
 
 
 def _counted(texts: Iterable[str]) -> Counter[str]:
@@ -670,7 +671,7 @@ def _counted(texts: Iterable[str]) -> Counter[str]:
 
 
 def _but_for_unknown(texts: Counter[str], others: Counter[str]) -> Iterator[str]:
-    """Yield texts, but for as many of a name as the other side does not know."""
+    """Yield texts, but for as many of a name as the other side alone does not know."""
     unknown = Counter({text: count for text, count in others.items() if text.endswith("=")})
     for text, count in texts.items():
         name = f"{text.partition('=')[0]}="
