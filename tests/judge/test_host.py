@@ -25,7 +25,7 @@ US = {"<io.open>": 8.0, "<zlib.compress>": 3.0, "<zlib.crc32>": 2.9, "<list.coun
 US |= {"<_operator.add>": 9.0, "<builtins.abs>": 9.0}
 US |= dict.fromkeys(("<__triton_launcher.launch>", "<triton._C.specialize>", "<apply>"), 9.0)
 US |= {"<torch._C._cuda_memoryStats>": 20.0, "<torch._C._get_tracing_state>": 0.1}
-US |= {"<torch._C._nn.linear>": 20.0}
+US |= {"<torch._C._nn.linear>": 20.0, "<_abc._abc_instancecheck>": 9.0, "<dict.get>": 9.0}
 LINE = SourceLine("net.py", 41, "copy.deepcopy(config)")
 FOUND = dict.fromkeys(COPIES, (Origin("layers.0", (LINE,)),))
 LOCKS = {"threading.Condition.wait": 9, "<threading: lock.acquire>": 70}
@@ -73,6 +73,7 @@ MANY = {f"zoo.part{number}.call": 1 for number in range(300)}
         ({}, {"<torch._C._cuda_emptyCache>": 1}, "REGRESSED"),
         ({}, {"<PyCapsule.cudaMemGetInfo>": 1}, "REGRESSED"),
         ({}, {"<torch._C._cuda_memoryStats>": 1}, "REGRESSED"),
+        ({}, {"<_abc._abc_instancecheck>": 1, "<dict.get>": 1}, "PASS"),  # beside busy jobs
         ({}, {"<torch._C._nn.linear>": 1, "<torch._C._get_tracing_state>": 1}, "PASS"),
         ({}, {"<zlib.crc32>": 1, "<numpy.array>": 1}, "PASS"),
         ({}, {"<_warnings.warn>": 1}, "REGRESSED"),

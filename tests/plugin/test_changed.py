@@ -207,6 +207,7 @@ def test_update_times_everything(pytester: pytest.Pytester, run: Run) -> None:
     assert "--perf-update times everything" in run("--perf-update", "--perf-changed")
 
 
+@pytest.mark.usefixtures("steady")
 @pytest.mark.parametrize("arguments", [["--perf-changed"], ["-m", "not timing"]])
 def test_page_of_untimed_run_compares_no_times(
     pytester: pytest.Pytester, run: Run, kernelgauge: Command, arguments: list[str]

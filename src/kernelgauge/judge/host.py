@@ -40,7 +40,7 @@ _LINE_US, _CALL_US, _WORK_US = 0.05, 0.1, 10.0
 # they are given, they take 0.1 us. A clock would tell some of them from others by chance. So are two
 # lines.
 _SHORT = re.compile(
-    r"<(builtins\.(callable|getattr|hasattr|id|isinstance|issubclass|iter|len|setattr)"
+    r"<(_abc\._abc_(instance|subclass)check|builtins\.(callable|getattr|hasattr|id|isinstance|issubclass|iter|len|setattr)"
     r"|(collections\.deque|dict|set)\.(add|append|get|items|keys|pop|popleft|values)|list\.append"
     r"|math\.(ceil|exp|floor|is\w+|log2?|sqrt)|str\.(ends|starts)with"
     r"|time\.(monotonic|perf_counter|time)(_ns)?)>"
@@ -78,7 +78,8 @@ def is_work(name: str, us: Mapping[str, float]) -> bool:
 
     `us`: how long a call takes, as `Run.host_us` has it.
     """
-    is_long = _is_of_c(name) and us.get(name, 0.0) >= _WORK_LEAST_US
+    is_known = _is_of_c(name) and not _SHORT.fullmatch(name)
+    is_long = is_known and us.get(name, 0.0) >= _WORK_LEAST_US
     return is_long or bool(_ALWAYS_WORK.fullmatch(name) or OF_SESSION.match(name))
 
 
