@@ -925,7 +925,7 @@ def test_net(kernelgauge):
 """
 
 
-def test_instances_that_compile_anew_are_two(pytester: pytest.Pytester, run: Run) -> None:
+def test_copies_that_each_compile_anew_count_once(pytester: pytest.Pytester, run: Run) -> None:
     """Each copy of a `GraphModule` has a class of its own, which Dynamo guards."""
     pytester.makepyfile(test_generated=GENERATED)
     said = run("--perf-update")

@@ -157,9 +157,10 @@ def judge_structure(run: Run, baseline: Baseline, times: Sequence[Verdict] = ())
     The launch configuration counts too, unless an autotuner chose it anew: none was stored, or
     `--perf-tune` asked for that. More of anything counted is REGRESSED, but for ops that wrap
     others, and for ops and host work of other kernels that are faster, or ops of fewer launches. So
-    is other structure where a time is REGRESSED. Other structure without such a loss is CHANGED. Lower counts of the same kernels, and none higher, are IMPROVED where every
-    time was judged and none is worse, else PASS, unless less is compiled or in CUDA graphs. Where
-    torch is another version than in the baseline, dispatcher ops and memory are shown and not judged.
+    is other structure where a time is REGRESSED. Other structure without such a loss is CHANGED.
+    Lower counts of the same kernels, and none higher, are IMPROVED where every time was judged and
+    none is worse, else PASS, unless less is compiled or in CUDA graphs. Where torch is another
+    version than in the baseline, dispatcher ops and memory are shown and not judged.
 
     Args:
         times: verdicts on the times of the run; none: it was not timed.
